@@ -23,7 +23,7 @@ from numba import njit
 
 from railx.performance.sequence_cost import CostModel
 
-__all__ = ["Instance", "instances", "optima_ms", "optimum_ms"]
+__all__ = ["Instance", "instance", "instances", "optima_ms", "optimum_ms"]
 
 STORED = Path(__file__).with_name("sequence_optima.csv")
 #: Most lengths of a batch of more sequences than ``_DISTINCT``.
@@ -44,29 +44,35 @@ class Instance:
 
 def instances() -> Iterator[Instance]:
     """150 batches of 13 to 16 sequences, then 150 of 17 to 20."""
-    for index in range(300):
-        rng = random.Random(f"sequences {index}")
-        count = (13 if index < 150 else 17) + index % 4
-        devices = rng.randint(2, 8)
-        cap = rng.choice((4000, 6449, 9014))
-        degrees = [degree for degree in _ALL_TO_ALL_MS if degree <= devices]
-        median, spread = rng.choice((500, 1500, 4000)), rng.choice((0.3, 0.8, 1.3))
-        values = [
-            max(16, min(round(rng.lognormvariate(0, spread) * median), cap * degrees[-1]))
-            for _ in range(count)
-        ]
-        if count > _DISTINCT:
-            values = values[:_LENGTHS] + rng.choices(values[:_LENGTHS], k=count - _LENGTHS)
-        cost = CostModel(
-            quadratic_ms=5.128e-6,
-            linear_ms=0.1839576,
-            constant_ms=rng.choice((0.0, 629.3563, 3000.0)),
-            all_to_all_ms={degree: _ALL_TO_ALL_MS[degree] for degree in degrees},
-            tokens_per_device=cap,
-            forward_share=1 / 3,
-            split_memory=1.0,
-        )
-        yield Instance(index, tuple(sorted(values, reverse=True)), devices, cost)
+    return map(instance, range(300))
+
+
+def instance(index: int) -> Instance:
+    """The batch of a number: of each 300 the first half have 13 to 16 sequences, the
+    others 17 to 20.
+    """
+    rng = random.Random(f"sequences {index}")
+    count = (13 if index % 300 < 150 else 17) + index % 4
+    devices = rng.randint(2, 8)
+    cap = rng.choice((4000, 6449, 9014))
+    degrees = [degree for degree in _ALL_TO_ALL_MS if degree <= devices]
+    median, spread = rng.choice((500, 1500, 4000)), rng.choice((0.3, 0.8, 1.3))
+    values = [
+        max(16, min(round(rng.lognormvariate(0, spread) * median), cap * degrees[-1]))
+        for _ in range(count)
+    ]
+    if count > _DISTINCT:
+        values = values[:_LENGTHS] + rng.choices(values[:_LENGTHS], k=count - _LENGTHS)
+    cost = CostModel(
+        quadratic_ms=5.128e-6,
+        linear_ms=0.1839576,
+        constant_ms=rng.choice((0.0, 629.3563, 3000.0)),
+        all_to_all_ms={degree: _ALL_TO_ALL_MS[degree] for degree in degrees},
+        tokens_per_device=cap,
+        forward_share=1 / 3,
+        split_memory=1.0,
+    )
+    return Instance(index, tuple(sorted(values, reverse=True)), devices, cost)
 
 
 def optimum_ms(instance: Instance) -> float:

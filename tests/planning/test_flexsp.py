@@ -15,7 +15,6 @@ from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, micro_batch_ms
-from railx.planning.sequence import flexsp
 from railx.planning.sequence.bound import batch_lower_bound_ms
 from railx.planning.sequence.flexsp import (
     _ladders,
@@ -141,11 +140,8 @@ def _random_lengths(seed: int, largest: int) -> list[int]:
 
 
 @pytest.mark.parametrize("lengths", [[113, 111, 99, 89], [104, 97, 84, 58]])
-def test_static_plans_of_either_filling_are_looked_at(
-    lengths: list[int], small: CostModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_static_plans_of_either_filling_are_looked_at(lengths: list[int], small: CostModel) -> None:
     """Each of these is faster with one of them. A search hardly ever needs either."""
-    monkeypatch.setattr(flexsp, "_KICKS_OF_STATIC", 0)
     own = np.array(lengths)
     work = _Work(own, checked("planner", "flexsp"), small, 0, 0.0, 0.0)
     _try_static(work, 4)
@@ -304,12 +300,17 @@ def test_batches_of_equals_have_their_optimum(large: CostModel) -> None:
     assert planned.predicted_ms == pytest.approx(equals_ms(110, 2000, 16, large), rel=1e-9)
 
 
-def test_nearly_equal_sequences_fill_memory(large: CostModel) -> None:
-    """A search over time limits is 5.5 % slower here."""
-    lengths = [int(length) for length in np.linspace(2031, 1992, 128)]
-    planned = _planned(lengths, 16, replace(large, tokens_per_device=5502))
-    assert planned.predicted_ms <= 5347.1
-    assert planned.solver["chosen"] == "near_equals"
+@pytest.mark.parametrize(
+    ("longest", "shortest", "tokens_per_device", "most_ms"),
+    [(2031, 1992, 5502, 5347.1), (1798, 1765, 5329, 4789.3)],
+)
+def test_nearly_equal_sequences_fill_memory(
+    longest: int, shortest: int, tokens_per_device: int, most_ms: float, large: CostModel
+) -> None:
+    """A search over time limits is 5.5 and 1.9 % slower here."""
+    lengths = [int(length) for length in np.linspace(longest, shortest, 128)]
+    planned = _planned(lengths, 16, replace(large, tokens_per_device=tokens_per_device))
+    assert planned.predicted_ms <= most_ms
 
 
 def test_small_batches_are_searched_at_every_degree(large: CostModel) -> None:

@@ -97,6 +97,14 @@ def test_plans_of_small_batches_are_near_the_optimum(part: int) -> None:
     assert max(over) <= 0.01
 
 
+@pytest.mark.parametrize("index", [485, 584, 786, 867])
+def test_memory_that_few_micro_batches_fill_is_filled(index: int) -> None:
+    """Rules that fill groups in turn need a micro-batch more: 8 to 13 % longer."""
+    instance = sequence_optima.instance(index)
+    planned = _flexsp_ms(list(instance.lengths), instance.devices, instance.cost)
+    assert planned == pytest.approx(sequence_optima.optimum_ms(instance), rel=1e-9)
+
+
 def test_a_stored_optimum_of_sequences_is_proven_again() -> None:
     stored = sequence_optima.optima_ms()
     for instance in list(sequence_optima.instances())[:300:151]:
@@ -224,18 +232,15 @@ def test_it_is_the_optimum_of_equals(
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.integers(90, 100), min_size=2, max_size=24), st.integers(1, 13),
-    st.sampled_from((0, 50)), costs(),
-)  # fmt: skip
+@given(st.lists(st.integers(90, 100), min_size=2, max_size=24), st.integers(1, 13), costs())
 def test_a_plan_of_near_equals_fits_and_is_no_slower_than_one_of_the_longest(
-    lengths: list[int], devices: int, kicks: int, cost: CostModel
+    lengths: list[int], devices: int, cost: CostModel
 ) -> None:
     degrees = tuple(d for d in cost.any_degrees if d <= devices and not d & (d - 1))
     if not degrees:
         return
     tokens = np.sort(lengths)[::-1]
-    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost), kicks, 1)
+    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost))
     longest = np.full_like(tokens, tokens[0])
     equal = optimum_of_equals(Problem.of(longest, devices, degrees, cost))
     assert found.time_ms <= equal.time_ms * (1 + 1e-12)
@@ -247,16 +252,14 @@ def test_a_plan_of_near_equals_fits_and_is_no_slower_than_one_of_the_longest(
 
 
 @pytest.mark.parametrize(
-    ("count", "longest", "shortest", "devices", "tokens_per_device", "kicks", "time_ms"),
+    ("count", "longest", "shortest", "devices", "tokens_per_device", "time_ms"),
     [
         # As many as fit where all are as long as the shortest: the longest give 8875.8.
-        (128, 2938, 2881, 16, 4390, 0, 8697.9),
+        (128, 2938, 2881, 16, 4390, 8697.9),
         # Even groups, two of them with one sequence more; equal plans take 5643.1.
-        (128, 2031, 1992, 16, 5502, 0, 5347.0),
+        (128, 2031, 1992, 16, 5502, 5347.0),
         # Even groups in a micro-batch more than memory needs, for 44575.2.
-        (212, 5477, 5026, 8, 8204, 0, 43004.5),
-        # Kicks bring three of the shorter ones on a device into memory, for 4877.9.
-        (128, 1798, 1765, 16, 5329, 1000, 4789.2),
+        (212, 5477, 5026, 8, 8204, 43004.5),
     ],
 )
 def test_near_equals_fill_memory(
@@ -265,14 +268,13 @@ def test_near_equals_fill_memory(
     shortest: int,
     devices: int,
     tokens_per_device: int,
-    kicks: int,
     time_ms: float,
     large: CostModel,
 ) -> None:
     tokens = np.linspace(longest, shortest, count).astype(np.int64)
     cost = replace(large, tokens_per_device=tokens_per_device)
     degrees = tuple(degree for degree in cost.degrees if degree <= devices)
-    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost), kicks, 0)
+    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost))
     assert found.time_ms == pytest.approx(time_ms, rel=1e-4)
     _check(found, tokens, list(degrees), devices, cost)
 

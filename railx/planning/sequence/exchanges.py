@@ -14,7 +14,8 @@ degrees. Exchanges begin again in the micro-batches that it changed, and a kick 
 back where the plan is slower after them: an iterated local search (Lourenço, Martin and
 Stützle, 2003). Tokens beyond memory cost time meanwhile. :func:`folded` begins without
 the smallest micro-batch, whose sequences go beyond memory at first, :func:`refilled`
-with one filled anew in groups of other degrees. Work is counted in exchanges compared.
+with one filled anew in groups of other degrees, :func:`evened` with groups of one
+degree in few micro-batches. Work is counted in exchanges compared.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from railx.planning.compiled import compiled, copy, inner, next_random
-from railx.planning.packing import Floats, Integers
+from railx.planning.packing import Floats, Integers, least_loaded
 from railx.planning.sequence.search import Problem, SearchResult
 
 #: Exchanges compared for two groups at most. Beyond, the larger group gives single
@@ -59,6 +60,10 @@ _FOLD_KICKS = 100
 #: Plans with a micro-batch filled anew and the first kicks of each. Of many sequences
 #: there are fewer, so that together they have at most so many.
 _REFILLED, _REFILL_KICKS = 7680, 40
+#: Numbers of micro-batches of plans of one degree, and their first kicks times
+#: sequences, from so many kicks to so many.
+_MORE, _EVEN_KICKS = 3, 2000
+_FEWEST_EVEN_KICKS, _MOST_EVEN_KICKS = 10, 100
 #: Of the devices all, half or a quarter are in groups of a larger degree.
 _PARTS = 3
 #: What happens to a plan before exchanges, beside filling a micro-batch anew.
@@ -154,11 +159,30 @@ def refilled(problem: Problem, plan: SearchResult, seed: int) -> SearchResult:
         _result(problem, plan, _REFILL_KICKS, seed + row, change)
         for row, change in enumerate(changes[seed % stride :: stride])
     ]
-    looks = sum(plan.looks for plan in plans)
-    plans.sort(key=lambda plan: plan.time_ms)
-    rest = [plan._replace(looks=0) for plan in plans[: max(len(plans) // 2, 1)]]
-    best = shortest(problem, rest, 2 * _REFILL_KICKS, seed)
-    return best._replace(looks=best.looks + looks)
+    return _faster_half(problem, plans, 2 * _REFILL_KICKS, seed)
+
+
+def evened(problem: Problem, seed: int) -> SearchResult:
+    """The best of plans of groups of one degree, in the fewest micro-batches that
+    memory may allow or a few more, after kicks.
+
+    Sequences, longest first, go to the group with the fewest tokens, at first beyond
+    its memory: so kicks find plans of fewer micro-batches than a rule fills.
+    """
+    n, sides = len(problem.tokens), problem.devices // problem.degree
+    kicks = max(min(_EVEN_KICKS // n, _MOST_EVEN_KICKS), _FEWEST_EVEN_KICKS)
+    fewest = math.ceil(problem.tokens.sum() / (problem.cap * problem.devices))
+    plans: list[SearchResult] = []
+    for count, (kind, side) in product(range(fewest, fewest + _MORE), enumerate(sides.tolist())):
+        if not math.isfinite(problem.share_ms[0, kind]):
+            continue
+        micro_batch, group = np.zeros((2, n), np.int64)
+        for index, members in enumerate(least_loaded(range(n), problem.tokens, count * side)):
+            micro_batch[members], group[members] = divmod(index, side)
+        kinds = np.full((count, side), kind)
+        plan = SearchResult(math.inf, micro_batch, group, kinds, np.zeros(count), 0)
+        plans.append(_result(problem, plan, kicks, seed + len(plans)))
+    return _faster_half(problem, plans, 2 * kicks, seed)
 
 
 def shortest(problem: Problem, plans: list[SearchResult], kicks: int, seed: int) -> SearchResult:
@@ -166,15 +190,17 @@ def shortest(problem: Problem, plans: list[SearchResult], kicks: int, seed: int)
 
     Half of the plans go on with twice the kicks, the best of those, until one is left.
     """
-    looks = 0
-    while True:
-        plans = [shortened(problem, plan, kicks, seed + row) for row, plan in enumerate(plans)]
-        plans.sort(key=lambda plan: plan.time_ms)
-        looks += sum(plan.looks for plan in plans)
-        if len(plans) == 1:
-            return plans[0]._replace(looks=looks)
-        plans = [plan._replace(looks=0) for plan in plans[: len(plans) // 2]]
-        kicks *= 2
+    plans = [shortened(problem, plan, kicks, seed + row) for row, plan in enumerate(plans)]
+    return plans[0] if len(plans) == 1 else _faster_half(problem, plans, 2 * kicks, seed)
+
+
+def _faster_half(
+    problem: Problem, plans: list[SearchResult], kicks: int, seed: int
+) -> SearchResult:
+    """:func:`shortest` of the faster half of the plans, with the looks of all."""
+    ranked = sorted(plans, key=lambda plan: plan.time_ms)[: max(len(plans) // 2, 1)]
+    best = shortest(problem, [plan._replace(looks=0) for plan in ranked], kicks, seed)
+    return best._replace(looks=best.looks + sum(plan.looks for plan in plans))
 
 
 @inner

@@ -4,17 +4,18 @@ A batch is cut into micro-batches. Each has groups of different degrees, side by
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
 all micro-batches at once (``search``). Its plans are bettered by exchanges of sequences
-between groups; in small batches also by filling a micro-batch anew, in others that stay
-far above their bound by random kicks, with a micro-batch less as well (``exchanges``).
-The constant b1 is paid once per micro-batch.
+between groups. Small batches also begin with groups of one degree and have
+micro-batches filled anew; others that stay far above their bound get random kicks, with
+a micro-batch less as well (``exchanges``). The constant b1 is paid once per
+micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
 plan for some degrees is the best of the searches with those up to each of them, and a
 search starts from the result of the previous one. Fewer devices (half, a quarter...)
 and fewer small degrees are searched as well unless a bound rules them out, and static
-plans shortened by exchanges and kicks are candidates. A batch of few or of equal
-sequences is solved to its optimum instead, and plans of nearly equal ones begin with
-their number in each group (``small``).
+plans shortened by exchanges are candidates. A batch of few or of equal sequences is
+solved to its optimum instead, and plans of nearly equal ones begin with their number in
+each group (``small``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
 time guard only ends the work early, which the plan records.
@@ -68,13 +69,10 @@ _MORE_LOOKS = 20e6
 _LOOKS_WHERE_SMALL = (10e6, 14e6, 14e6)
 #: Without degree 1, which pays for most batches.
 _FEWER_LOOKS = (5e6, 3e6, 2e6)
-#: Where sequences times devices are few, rounds look at more groups by this factor...
-_MORE_WHERE_SMALL = 4
-#: ... and anneal so many plans, as one group of another degree matters much.
-_CHAINS_WHERE_SMALL = 21
+#: Plans that a round anneals.
 _CHAINS = 2
-#: Micro-batches of the best plan are filled anew there, so many times at most and until
-#: a time gains less than this share.
+#: Micro-batches of the best plan of small batches are filled anew, so many times at
+#: most and until a time gains less than this share.
 _REFILLS = 3
 _WORTH_REFILLING = 2e-4
 #: The best plans of each step of other batches are kicked so many times where the best
@@ -83,14 +81,10 @@ _WORTH_REFILLING = 2e-4
 _KICKS = 100
 _WIDE_GAP = 1.025
 _MOST_KICKED = 1 << 17
-#: Plans of few nearly equal sequences are kicked so many times.
-_KICKS_OF_NEAR_EQUALS = 1280
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
 #: Static plans of at most so many times the best are shortened by exchanges.
 _WORTH_SHORTENING = 1.03
-#: And kicked so many times where sequences times devices are few.
-_KICKS_OF_STATIC = 320
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -221,10 +215,9 @@ def plan_flexsp_batch(
         powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
         nearly = lengths[-1] >= _NEARLY_EQUAL * lengths[0]
         if powers and nearly and len(lengths) <= MOST_EQUALS:
-            kicks = _KICKS_OF_NEAR_EQUALS if small else 0
-            solver = partial(plan_of_near_equals, kicks=kicks, seed=seed)
             equal = lengths[0] == lengths[-1]
-            _solve(work, solver, devices, powers, "optimum" if equal else "near_equals")
+            origin = "optimum" if equal else "near_equals"
+            _solve(work, plan_of_near_equals, devices, powers, origin)
             if powers == degrees and equal:
                 work.bound_ms = bound = max(bound, work.best.time_ms)
         ladders = _ladders(devices, degrees)
@@ -234,6 +227,7 @@ def plan_flexsp_batch(
             if number == 0:
                 _try_static(work, devices)
             if small:
+                _solve(work, partial(_even, seed=seed + number), devices, degrees, "search")
                 _refill(work, devices, degrees, seed + number)
             if work.done():
                 break
@@ -379,10 +373,9 @@ def _search_round(
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     n = len(work.lengths)
     small = n * devices < _SMALL
-    looks *= math.sqrt(n * devices / (512 * 64)) * (_MORE_WHERE_SMALL if small else 1)
+    looks *= math.sqrt(n * devices / (512 * 64))
     starts = [] if best.limits is None else [best.limits]
-    chains = _CHAINS_WHERE_SMALL if small else _CHAINS
-    plans = search(problem, int(looks), work.seed + number, starts, chains)
+    plans = search(problem, int(looks), work.seed + number, starts, _CHAINS)
     work.rounds += 1
     if not plans:
         return
@@ -449,20 +442,22 @@ def _try_static(work: _Work, devices: int) -> None:
         _, assignments = best_static(work.lengths, devices, work.cost, fill)
         static_ms = total_ms(assignments, work.lengths, work.cost)
         if static_ms < work.best.time_ms * _WORTH_SHORTENING:
-            kicks = _KICKS_OF_STATIC if len(work.lengths) * devices < _SMALL else 0
-            solver = partial(
-                _shortened, assignments=assignments, time_ms=static_ms, kicks=kicks, seed=work.seed
-            )
+            solver = partial(_shortened, assignments=assignments, time_ms=static_ms)
             _solve(work, solver, devices, work.cost.degrees, "static")
 
 
-def _shortened(
-    problem: Problem, assignments: list[Assignment], time_ms: float, kicks: int, seed: int
-) -> SearchResult:
-    """A plan of ``time_ms`` after exchanges of sequences and kicks."""
+def _shortened(problem: Problem, assignments: list[Assignment], time_ms: float) -> SearchResult:
+    """A plan of ``time_ms`` after exchanges of sequences."""
     from railx.planning.sequence.exchanges import shortened
 
-    return shortened(problem, _result_of(problem, assignments, time_ms), kicks, seed)
+    return shortened(problem, _result_of(problem, assignments, time_ms))
+
+
+def _even(problem: Problem, seed: int) -> SearchResult:
+    """The best of plans of groups of one degree after kicks."""
+    from railx.planning.sequence.exchanges import evened
+
+    return evened(problem, seed)
 
 
 def _refill(work: _Work, devices: int, degrees: tuple[int, ...], seed: int) -> None:
