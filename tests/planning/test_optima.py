@@ -232,15 +232,18 @@ def test_it_is_the_optimum_of_equals(
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.integers(90, 100), min_size=2, max_size=24), st.integers(1, 13), costs())
+@given(
+    st.lists(st.integers(90, 100), min_size=2, max_size=24), st.integers(1, 13),
+    st.sampled_from((0, 50)), costs(),
+)  # fmt: skip
 def test_a_plan_of_near_equals_fits_and_is_no_slower_than_one_of_the_longest(
-    lengths: list[int], devices: int, cost: CostModel
+    lengths: list[int], devices: int, kicks: int, cost: CostModel
 ) -> None:
     degrees = tuple(d for d in cost.any_degrees if d <= devices and not d & (d - 1))
     if not degrees:
         return
     tokens = np.sort(lengths)[::-1]
-    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost))
+    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost), kicks, 1)
     longest = np.full_like(tokens, tokens[0])
     equal = optimum_of_equals(Problem.of(longest, devices, degrees, cost))
     assert found.time_ms <= equal.time_ms * (1 + 1e-12)
@@ -274,7 +277,7 @@ def test_near_equals_fill_memory(
     tokens = np.linspace(longest, shortest, count).astype(np.int64)
     cost = replace(large, tokens_per_device=tokens_per_device)
     degrees = tuple(degree for degree in cost.degrees if degree <= devices)
-    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost))
+    found = plan_of_near_equals(Problem.of(tokens, devices, degrees, cost), 0, 0)
     assert found.time_ms == pytest.approx(time_ms, rel=1e-4)
     _check(found, tokens, list(degrees), devices, cost)
 

@@ -81,6 +81,8 @@ _WORTH_REFILLING = 2e-4
 _KICKS = 100
 _WIDE_GAP = 1.025
 _MOST_KICKED = 1 << 17
+#: Plans of few nearly equal sequences are kicked so many times.
+_KICKS_OF_NEAR_EQUALS = 160
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
 #: Static plans of at most so many times the best are shortened by exchanges.
@@ -215,9 +217,10 @@ def plan_flexsp_batch(
         powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
         nearly = lengths[-1] >= _NEARLY_EQUAL * lengths[0]
         if powers and nearly and len(lengths) <= MOST_EQUALS:
+            kicks = _KICKS_OF_NEAR_EQUALS if small else 0
+            solver = partial(plan_of_near_equals, kicks=kicks, seed=seed)
             equal = lengths[0] == lengths[-1]
-            origin = "optimum" if equal else "near_equals"
-            _solve(work, plan_of_near_equals, devices, powers, origin)
+            _solve(work, solver, devices, powers, "optimum" if equal else "near_equals")
             if powers == degrees and equal:
                 work.bound_ms = bound = max(bound, work.best.time_ms)
         ladders = _ladders(devices, degrees)

@@ -95,13 +95,13 @@ def optimum_of_equals(problem: Problem) -> SearchResult:
     return _falling(problem, micro_batch, group, kind, times, limits.size * len(degree))
 
 
-def plan_of_near_equals(problem: Problem) -> SearchResult:
+def plan_of_near_equals(problem: Problem, kicks: int, seed: int) -> SearchResult:
     """The fastest plan found of sequences of nearly one length.
 
     Their number in each group comes from plans of equal sequences, as long as the
     longest or the shortest, or from an even division over groups of one degree. Each is
-    bettered by exchanges, which also make room where memory is short. Degrees are
-    powers of two; the time is infinite where no plan fits.
+    bettered by exchanges and ``kicks``, which also make room where memory is short.
+    Degrees are powers of two; the time is infinite where no plan fits.
     """
     n = len(problem.tokens)
     if problem.tokens[0] == problem.tokens[-1]:
@@ -117,7 +117,9 @@ def plan_of_near_equals(problem: Problem) -> SearchResult:
     ]
     starts = [_dealt(problem, equals) for equals in counts if len(equals.limits)]
     starts.append(min(even, key=lambda plan: plan.time_ms))
-    return min((shortened(problem, start) for start in starts), key=lambda plan: plan.time_ms)
+    return min(
+        (shortened(problem, start, kicks, seed) for start in starts), key=lambda plan: plan.time_ms
+    )
 
 
 def _even(problem: Problem, k: int, more: int) -> SearchResult:
