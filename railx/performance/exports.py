@@ -115,8 +115,6 @@ def megatron_options(
     lines = [f"--{name} {value}" for name, value in options.items()]
     text = " \\\n".join(lines + [f"--{flag}" for flag in flags])
     notes = _note_on_order(plan, plan.order in _MEGATRON_ORDERS)
-    if model.experts:
-        notes += "# the router's own options (scores, groups, balance) are not among these\n"
     return notes + _megatron_refusals(model, plan) + text
 
 

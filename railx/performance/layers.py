@@ -222,9 +222,9 @@ class Layers:
 
         Those of replicas follow from the others. Two-level rings see no distances.
         """
-        least = 1.0 if type(self.setting.network) is TwoLevelRing else 0.0
+        floor = 1.0 if type(self.setting.network) is TwoLevelRing else 0.0
         axes: tuple[Axis, ...] = ("tensor", "context", "pipeline")
-        return [np.maximum(self.inside[axis], least) for axis in axes]
+        return [np.maximum(self.inside[axis], floor) for axis in axes]
 
     def collective(self, kind: Kind, size_bytes: Array, axis: Axis) -> Array:
         """Seconds of a collective along an axis."""

@@ -129,8 +129,8 @@ def _stage_memory(setting: Setting | _Trained, plans: Plans, *, last: bool) -> S
     tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
     # Whole on every tensor rank: the first stage's positions, the last one's norm.
     positions, norm = model.hidden * model.learned_positions, model.norm_weights
-    whole = np.where(stages == 1, positions + norm, norm if last else positions)
-    dense = dense + tables + whole
+    undivided = np.where(stages == 1, positions + norm, norm if last else positions)
+    dense = dense + tables + undivided
     parameters = dense + sparse
 
     def shard(level: int) -> Array:
