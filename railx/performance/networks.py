@@ -181,7 +181,7 @@ class TwoLevelRing:
         members, inside = np.asarray(members, float), np.maximum(np.floor(inside), 1.0)
         if kind == "send":
             far = self.slow_latency_s + size_bytes / slow
-            # Who is in the same node is also reached over the links between nodes.
+            # Links between nodes may also reach a rank of the same node.
             near = np.minimum(self.fast_latency_s + size_bytes / fast, far)
             slow_ones = (np.ceil(members / inside) - 1) / np.maximum(members - 1, 1)
             return np.asarray(near + (far - near) * slow_ones)

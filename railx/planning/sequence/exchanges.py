@@ -60,9 +60,9 @@ _FOLD_KICKS = 100
 #: Plans with a micro-batch filled anew and the first kicks of each. Of many sequences
 #: there are fewer, so that together they have at most so many.
 _REFILLED, _REFILL_KICKS = 7680, 40
-#: Numbers of micro-batches of plans of one degree, and their first kicks times
-#: sequences, from so many kicks to so many.
-_MORE, _EVEN_KICKS = 3, 2000
+#: How many numbers of micro-batches plans of one degree have, and their first kicks
+#: times sequences, between a least and a most number of kicks.
+_EVEN_COUNTS, _EVEN_KICKS = 3, 2000
 _FEWEST_EVEN_KICKS, _MOST_EVEN_KICKS = 10, 100
 #: Of the devices all, half or a quarter are in groups of a larger degree.
 _PARTS = 3
@@ -173,7 +173,8 @@ def evened(problem: Problem, seed: int) -> SearchResult:
     kicks = max(min(_EVEN_KICKS // n, _MOST_EVEN_KICKS), _FEWEST_EVEN_KICKS)
     fewest = math.ceil(problem.tokens.sum() / (problem.cap * problem.devices))
     plans: list[SearchResult] = []
-    for count, (kind, side) in product(range(fewest, fewest + _MORE), enumerate(sides.tolist())):
+    counts = range(fewest, fewest + _EVEN_COUNTS)
+    for count, (kind, side) in product(counts, enumerate(sides.tolist())):
         if not math.isfinite(problem.share_ms[0, kind]):
             continue
         micro_batch, group = np.zeros((2, n), np.int64)
