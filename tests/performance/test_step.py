@@ -33,7 +33,15 @@ from railx.performance.plans import (
     distinct,
 )
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
-from railx.performance.search import Job, Priced, candidates, first_plans, price, search
+from railx.performance.search import (
+    DEGREES,
+    Job,
+    Priced,
+    candidates,
+    first_plans,
+    price,
+    search,
+)
 from railx.performance.validation import (
     constants_of,
     errors_by_group,
@@ -504,6 +512,16 @@ def test_search_keeps_what_fits_the_fastest_first() -> None:
     best = search(setting, job)
     assert (best.memory.total_bytes <= setting.device.capacity_gb * 1e9 * job.memory_share).all()
     assert (np.diff(best.times.total_s) >= 0).all()
+
+
+def test_the_first_plans_are_the_first_of_their_degrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("railx.performance.search._MANY", 2)
+    priced = search(setting_of(), Job(16, 64, 8192))
+    first: dict[tuple[int, ...], int] = {}
+    for row in range(len(priced)):
+        first.setdefault(tuple(int(priced.plans[name][row]) for name in DEGREES), row)
+    for number in (1, 3, len(first), len(first) + 1):
+        assert first_plans(priced, number) == list(first.values())[:number]
 
 
 class Distances(TwoLevelRing):
